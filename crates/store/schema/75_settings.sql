@@ -49,7 +49,7 @@ END $$;
 COMMENT ON FUNCTION settings_problem IS 'Why a rule cannot set this; null if it can: an object of known fields within their bounds.';
 
 CREATE TABLE settings_rules (
-    id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id         bigint      PRIMARY KEY,
     priority   integer     NOT NULL CHECK (priority BETWEEN 0 AND 1000),
     selector   jsonb       NOT NULL CHECK (labels_problem(selector) IS NULL),
     patch      jsonb       NOT NULL CHECK (settings_problem(patch) IS NULL),
@@ -60,7 +60,7 @@ CREATE TABLE settings_rules (
     changed_by text        NOT NULL CHECK (octet_length(changed_by) <= 255)
 );
 COMMENT ON TABLE settings_rules IS 'What operators set for the agents of hosts with some labels.';
-COMMENT ON COLUMN settings_rules.id IS 'The number of the rule.';
+COMMENT ON COLUMN settings_rules.id IS 'The number of the rule: one above the highest, so that previews use up none.';
 COMMENT ON COLUMN settings_rules.priority IS 'Of two rules that set a field, the one with the higher priority decides, of two with the same the newer one.';
 COMMENT ON COLUMN settings_rules.selector IS 'The labels of the hosts that are meant; without labels, all.';
 COMMENT ON COLUMN settings_rules.patch IS 'The fields that it sets: see settings_problem. Times are in seconds, the end of a log level in seconds since 1970.';
@@ -124,12 +124,13 @@ BEGIN
     IF problem IS NOT NULL THEN
         RAISE EXCEPTION '%', problem USING ERRCODE = 'SV400';
     END IF;
+    LOCK TABLE settings_rules IN SHARE ROW EXCLUSIVE MODE; -- One change at a time: it takes a number, and is counted.
     IF rule IS NULL THEN
         IF (SELECT count(*) FROM settings_rules) >= 1000 THEN
             RAISE EXCEPTION 'there are 1000 rules' USING ERRCODE = 'SV409', HINT = 'remove one first'::text;
         END IF;
-        INSERT INTO settings_rules AS r (priority, selector, patch, share, created_by, changed_by)
-        VALUES (set_settings_rule.priority, set_settings_rule.selector, set_settings_rule.patch, set_settings_rule.share,
+        INSERT INTO settings_rules AS r (id, priority, selector, patch, share, created_by, changed_by)
+        VALUES ((SELECT coalesce(max(s.id), 0) + 1 FROM settings_rules s), set_settings_rule.priority, set_settings_rule.selector, set_settings_rule.patch, set_settings_rule.share,
                 left(coalesce(actor, ''::text), 255), left(coalesce(actor, ''::text), 255)) RETURNING r.id INTO done;
     ELSE
         UPDATE settings_rules r

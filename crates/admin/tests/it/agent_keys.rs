@@ -31,12 +31,12 @@ async fn both_keys_work_until_the_next_one_is_used_and_a_retired_one_is_evidence
     let new = old.announces(&mut call).await?;
     site.expect("SELECT count(*) FROM agent_keys", "1").await?;
     // Both instances know the old key, and neither the new one.
-    let call = old.heartbeat_at(there.grpc).await?;
+    let call = old.heartbeat_in_time(there.grpc).await?;
     ensure!(call.welcome.acked_seq == 3);
-    let call = old.heartbeat_at(here.grpc).await?;
+    let call = old.heartbeat_in_time(here.grpc).await?;
     site.expect(CHANGES, "0").await?;
 
-    let mut first_use = new.heartbeat_at(there.grpc).await?;
+    let mut first_use = new.heartbeat_in_time(there.grpc).await?;
     drop(call);
     ensure!(
         first_use.welcome.acked_seq == 3,
@@ -60,7 +60,7 @@ async fn both_keys_work_until_the_next_one_is_used_and_a_retired_one_is_evidence
     site.expect("SELECT epoch FROM agent_state", &epoch).await?;
     first_use.report_acked(5..=5).await?;
     ensure!(times_offline(&site).await? == 0);
-    let mut again = new.heartbeat_at(here.grpc).await?;
+    let mut again = new.heartbeat_in_time(here.grpc).await?;
     again.report_acked(6..=6).await
 }
 

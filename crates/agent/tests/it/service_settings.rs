@@ -137,6 +137,7 @@ async fn settings_are_in_force_without_a_restart_and_survive_one() -> Result<()>
     // They are complete each time: what is absent is the machine's own again.
     service.settings(settings(2));
     runs_with(&service, 2).await?;
+    sample(&service).await?;
     let vitals = interval_becomes(&service, |seconds| seconds < 4.0).await?;
     ensure!(vitals.cpu_steal_ms.is_some() && !vitals.interfaces.is_empty());
     agent.stop().await

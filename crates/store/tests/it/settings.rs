@@ -267,7 +267,9 @@ async fn a_shorter_interval_for_which_there_is_no_room_is_refused_with_the_figur
     let slower = RuleChange::Add(rule("env=prod", 100, 100, every(60))?);
     let slower = make(&store, slower).await?;
     assert!(slower.applied && slower.reports < 0.0, "{slower}");
-    make(&store, RuleChange::Remove(slower.rule)).await?;
+    let remove = RuleChange::Remove(slower.rule);
+    let removed = store.settings_change(&remove, Apply::Forced, "ann", "");
+    assert!(removed.await?.applied);
     let forced = store.settings_change(&fast, Apply::Forced, "ann", "");
     assert!(forced.await?.applied);
     assert_eq!(store.sql(rules).await?, "1");

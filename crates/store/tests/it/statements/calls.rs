@@ -352,16 +352,19 @@ impl Fleet {
             share: 100,
         });
         call_each! { reads, SMALL, store: settings_report(&reports); }
+        // The hosts of all rules are counted before and after a change: the person who makes it waits for that.
         let made = store.settings_change(&rule, Apply::Forced, "test", "");
-        let made = made.await?.rule;
+        let made = reads.call("settings_change", u64::MAX, made).await?.rule;
         call_each! { reads, WHOLE, store:
             settings_mark();
             settings_wanted(&ids);
             settings_rules();
             settings_of(ids[0]);
             settings_rule(made);
-            settings_change(&RuleChange::Remove(made), Apply::Forced, "test", "");
         }
+        let remove = RuleChange::Remove(made);
+        let removed = store.settings_change(&remove, Apply::Forced, "test", "");
+        reads.call("settings_change", u64::MAX, removed).await?;
         Ok(())
     }
 
