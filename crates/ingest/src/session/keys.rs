@@ -4,52 +4,19 @@
 //! one statement, and asks with another one whether agents of this instance are to change their keys. An agent that connects
 //! later learns that when its session is opened.
 
-use std::{
-    collections::HashMap,
-    mem,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use svc_store::{AgentId, NextKey, Store, StoreError};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::{SessionKey, SessionTable};
-use crate::sync::lock;
+use super::{SessionKey, SessionTable, StoredKey};
 
 /// The keys of one statement, which holds a lock for each.
 const BATCH: usize = 500;
 /// A request may be committed after one with a later time. Each session is asked once, however often its request is read.
 const OVERLAP: Duration = Duration::from_secs(10);
-
-/// What became of a key that an agent announced.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredKey {
-    pub key: [u8; 32],
-    /// Why it was not stored, or empty.
-    pub refused: String,
-}
-
-/// The keys that agents with a stream here have proven to hold: at most one for each agent, the newest.
-#[derive(Debug, Default)]
-pub struct NextKeys(Mutex<HashMap<AgentId, NextKey>>);
-
-impl NextKeys {
-    pub fn put(&self, next: NextKey) {
-        lock(&self.0).insert(next.agent, next);
-    }
-
-    fn take(&self) -> Vec<NextKey> {
-        mem::take(&mut *lock(&self.0)).into_values().collect()
-    }
-
-    /// What was announced meanwhile is newer.
-    fn put_back(&self, next: &NextKey) {
-        lock(&self.0).entry(next.agent).or_insert(*next);
-    }
-}
 
 #[derive(Debug)]
 pub struct Keys {

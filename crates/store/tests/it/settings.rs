@@ -228,7 +228,7 @@ async fn a_rule_sets_known_fields_within_their_bounds_and_nothing_else() -> Resu
     ] {
         assert_eq!(problem(right).await?, "t", "{right}");
     }
-    let added = store.sql("INSERT INTO settings_rules (priority, selector, patch, share, created_by, changed_by) VALUES (1, '{}', '{\"key\": 1}', 1, '', '')");
+    let added = store.sql("INSERT INTO settings_rules (id, priority, selector, patch, share, created_by, changed_by) VALUES (9, 1, '{}', '{\"key\": 1}', 1, '', '')");
     assert_eq!(sqlstate(&added.await.unwrap_err())?, "23514");
     Ok(())
 }
