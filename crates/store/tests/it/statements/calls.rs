@@ -93,6 +93,7 @@ impl Fleet {
         self.updates(reads).await?;
         self.settings(reads).await?;
         self.trust(reads).await?;
+        self.cells(reads).await?;
         self.commands(reads).await?;
         self.console(reads).await
     }
@@ -423,12 +424,19 @@ impl Fleet {
             rollout_preview(first, &Labels::default());
             agent_update(self.batch()[0].id);
         }
-        let all = MoveFilter {
+        Ok(())
+    }
+
+    /// Moves to another cell, and back.
+    async fn cells(&self, reads: &mut Reads) -> Result<()> {
+        let (store, agent) = (TestStore::open(self.store.url(), 4)?, self.batch()[0].id);
+        let some = |agent, share| MoveFilter {
             labels: Labels::default(),
-            agent: None,
-            share: 1,
+            agent,
+            share,
         };
-        let problems = [(self.batch()[0].id, "no answer".to_owned())];
+        let (all, one) = (some(None, 1), some(Some(agent), 100));
+        let problems = [(agent, "no answer".to_owned())];
         call_each! { reads, WHOLE, store:
             cell_put("b", &["b:9443".to_owned()], &[], "test");
             moves_begin("b", &all, "test");
@@ -438,9 +446,19 @@ impl Fleet {
         }
         call_each! { reads, SMALL, store:
             cells_list();
+            cell_remove("none");
             moves_open(self.mine.id);
-            move_of(self.batch()[0].id);
+            move_of(agent);
             moves_problems(&problems);
+        }
+        // It is here already, if it is active.
+        for arrival in store.arrivals_export(&one, Uuid::nil(), 1).await? {
+            let mut key = [0; 32];
+            let digits = arrival.key.as_bytes().chunks(2);
+            for (byte, digits) in key.iter_mut().zip(digits) {
+                *byte = u8::from_str_radix(str::from_utf8(digits)?, 16)?;
+            }
+            call_each! { reads, SMALL, store: arrival_admit(&key, &arrival, "test"); }
         }
         Ok(())
     }
