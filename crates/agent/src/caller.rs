@@ -231,7 +231,6 @@ impl Caller {
             settings: (self.settings.as_ref()).map(|state| state.borrow().clone()),
             trust: Some(self.anchors.trusted().borrow().state.clone()),
             cell: Some(self.cell.clone()),
-            ..Hello::default()
         }
     }
 
