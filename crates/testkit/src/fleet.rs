@@ -5,9 +5,11 @@
 //! acknowledgements, which the audit compares with the database.
 
 mod member;
+mod update;
 
 use std::{
     net::SocketAddr,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -18,6 +20,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use svc_harness::{AuditReport, Balance, PATIENCE, eventually};
+use svc_proto::v1::UpdateState;
 use tokio::{task::JoinSet, time::sleep};
 
 use self::member::{Member, Record};
@@ -74,8 +77,31 @@ impl Fleet {
         count: u32,
         pace: Pace,
     ) -> Result<Self> {
+        Self::with_update(site, addresses, first..first + count, pace, None).await
+    }
+
+    /// The same with agents that take the releases that they are offered: each says its steps, leaves for a moment, and comes
+    /// back to another address.
+    pub async fn updating(
+        site: &Site,
+        addresses: &[SocketAddr],
+        first: u32,
+        count: u32,
+        pace: Pace,
+    ) -> Result<Self> {
+        let (machines, ready) = (first..first + count, Some(update::ready()));
+        Self::with_update(site, addresses, machines, pace, ready).await
+    }
+
+    async fn with_update(
+        site: &Site,
+        addresses: &[SocketAddr],
+        machines: Range<u32>,
+        pace: Pace,
+        update: Option<UpdateState>,
+    ) -> Result<Self> {
         let secret = token(site, AUTO.uses(100_000)).await?;
-        let registrations = (first..first + count).map(|number| {
+        let registrations = machines.map(|number| {
             let address = addresses[number as usize % addresses.len()];
             ActiveAgent::with_token(address, number, &secret)
         });
@@ -86,7 +112,7 @@ impl Fleet {
         let sampling = Arc::new(AtomicBool::new(true));
         let (mut members, mut running) = (Vec::new(), JoinSet::new());
         for (turn, agent) in agents.into_iter().enumerate() {
-            let member = Arc::new(Member::new(agent)?);
+            let member = Arc::new(Member::new(agent, update.clone())?);
             members.push(member.clone());
             running.spawn(member.run(addresses.to_vec(), turn, pace, sampling.clone()));
         }
@@ -187,6 +213,12 @@ impl Fleet {
     /// How often streams were refused because of their JWTs.
     pub fn refused_jwts(&self) -> u32 {
         self.each(|record| record.refused_jwts).iter().sum()
+    }
+
+    /// How many agents have taken an offer.
+    pub fn offered(&self) -> usize {
+        let offered = |update: &UpdateState| update.serial > 0;
+        self.count(|record| record.update.as_ref().is_some_and(offered))
     }
 
     /// How often each agent has been welcomed.

@@ -5,3 +5,4 @@ mod cold_starts;
 mod reconnect_storms;
 mod revocations;
 mod revoked_streams;
+mod rollouts;

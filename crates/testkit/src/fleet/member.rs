@@ -15,13 +15,16 @@ use rustls::ClientConfig;
 use svc_harness::{Ledger, Settled, Taken, Tls};
 use svc_proto::{
     ServerMessage,
-    v1::{Report, Sample, ingest_service_client::IngestServiceClient},
+    v1::{
+        Report, Sample, UpdateOffer, UpdateState, UpdateStep,
+        ingest_service_client::IngestServiceClient,
+    },
 };
 use tokio::time::{Instant as Deadline, MissedTickBehavior, interval, sleep_until, timeout};
 use tonic::{Code, Status, transport::Endpoint};
 use tonic_types::StatusExt;
 
-use super::Pace;
+use super::{Pace, update};
 use crate::{ActiveAgent, HeartbeatCall, grpc::channel_with, sample, wire_time};
 
 const MOST_DOUBLINGS: u32 = 4;
@@ -42,6 +45,8 @@ pub(super) struct Record {
     /// How often a stream was refused because of its JWT.
     pub refused_jwts: u32,
     pub ledger: Ledger,
+    /// What it says of updates. `None`: it takes no offers.
+    pub update: Option<UpdateState>,
     /// Streams that were welcomed.
     pub streams: u32,
     pub connected: bool,
@@ -62,10 +67,11 @@ impl Record {
 }
 
 impl Member {
-    pub fn new(agent: ActiveAgent) -> Result<Self> {
+    pub fn new(agent: ActiveAgent, update: Option<UpdateState>) -> Result<Self> {
         let tls = Tls::with(&agent.agent.identity).config()?;
         let record = Mutex::new(Record {
             jwt: agent.jwt.clone(),
+            update,
             ..Record::default()
         });
         Ok(Self { agent, tls, record })
@@ -122,9 +128,18 @@ impl Runner {
                     }
                 }
                 received = next(&mut call) => match received {
+                    Ok(Some(ServerMessage::Offer(offer))) => {
+                        if self.takes(&offer) && let Some(staged) = call.take() {
+                            connect_at = Some(self.restart(staged).await);
+                        }
+                    }
                     Ok(Some(message)) => {
+                        let acked = matches!(message, ServerMessage::Ack(_));
                         if let Some(slot) = self.handle(message) {
                             connect_at = Some(Deadline::now() + slot);
+                        }
+                        if acked && self.is_trying() && let Some(call) = &call {
+                            self.say(call, UpdateStep::Approved).await;
                         }
                     }
                     Ok(None) => (call, connect_at) = (None, Some(self.lost(None))),
@@ -183,6 +198,51 @@ impl Runner {
         None
     }
 
+    /// Whether it takes this offer. It notes what it takes.
+    fn takes(&self, offer: &UpdateOffer) -> bool {
+        let mut record = self.member.record();
+        let known = record.update.as_ref();
+        let taken = known.and_then(|known| update::taken(known, offer));
+        let takes = taken.is_some();
+        if takes {
+            record.update = taken;
+        }
+        takes
+    }
+
+    fn is_trying(&self) -> bool {
+        let update = &self.member.record().update;
+        update
+            .as_ref()
+            .is_some_and(|update| update.step() == UpdateStep::Trying)
+    }
+
+    /// Returns what it says from this step on.
+    fn step(&self, step: UpdateStep) -> UpdateState {
+        let mut record = self.member.record();
+        let update = record.update.get_or_insert_default();
+        update.set_step(step);
+        update.clone()
+    }
+
+    /// What a stream loses that ends now, the next Hello says again.
+    async fn say(&self, call: &HeartbeatCall, step: UpdateStep) {
+        let _ = call.says(self.step(step)).await;
+    }
+
+    /// Leaves for the restart of an update that it has taken. Returns when the new version connects.
+    async fn restart(&mut self, call: HeartbeatCall) -> Deadline {
+        self.say(&call, UpdateStep::Offered).await;
+        self.say(&call, UpdateStep::Staged).await;
+        self.member.record().connected = false;
+        self.lost_at.get_or_insert_with(Instant::now);
+        // Without an answer the agent starts again all the same, and the service counts the stream as lost.
+        let _ = call.goodbye_for(update::BACK_WITHIN).await;
+        self.step(UpdateStep::Trying);
+        self.turn += 1;
+        Deadline::now() + update::restart()
+    }
+
     fn lost(&mut self, status: Option<&Status>) -> Deadline {
         self.member.record().connected = false;
         self.lost_at.get_or_insert_with(Instant::now);
@@ -233,8 +293,11 @@ impl Runner {
             .keep_alive_timeout(self.pace.keepalive)
             .keep_alive_while_idle(true);
         let channel = channel_with(endpoint, self.member.tls.clone(), address).await?;
-        let hello = self.member.agent.agent.hello();
-        let jwt = self.member.record().jwt.clone();
+        let (jwt, update) = {
+            let record = self.member.record();
+            (record.jwt.clone(), record.update.clone())
+        };
+        let hello = update::hello(self.member.agent.agent.hello(), update);
         HeartbeatCall::open(IngestServiceClient::new(channel), &jwt, hello).await
     }
 }
