@@ -5,7 +5,7 @@
 //! starts with. So a machine that was restored from a snapshot says the old hash, and is sent the new settings.
 //!
 //! No field is an address, a trust anchor, a key or a folder, and a refused one leaves the agent's own value: no settings can
-//! cut it off. [`check`] decides about each field; `agent/settings.rs` puts them in force.
+//! cut it off. `check` decides about each field; `agent/settings.rs` puts them in force.
 
 mod check;
 

@@ -148,7 +148,8 @@ impl Offers {
 
     /// Returns the agents that have opened a stream.
     async fn store_reports(&self) -> Result<Vec<AgentId>, StoreError> {
-        let taken = self.reports.take();
+        let mut taken = self.reports.take();
+        taken.retain(|(agent, ..)| self.sessions.lives_here(*agent));
         let mut newcomers = Vec::new();
         for (number, batch) in taken.chunks(BATCH).enumerate() {
             let rows: Vec<_> = batch

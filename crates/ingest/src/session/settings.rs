@@ -107,7 +107,8 @@ impl SettingsPart {
 
     /// Returns the agents that have said something.
     async fn store_reports(&self) -> Result<Vec<AgentId>, StoreError> {
-        let taken = self.reports.take();
+        let mut taken = self.reports.take();
+        taken.retain(|(agent, ..)| self.sessions.lives_here(*agent));
         for batch in taken.chunks(BATCH) {
             let row = |(agent, report, _): &(_, SettingsReport, _)| (*agent, report.clone());
             let rows: Vec<_> = batch.iter().map(row).collect();

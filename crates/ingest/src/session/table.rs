@@ -139,6 +139,12 @@ impl SessionTable {
             .is_some_and(|known| known.key == key)
     }
 
+    /// Whether the agent has a stream here. What it said on a stream that has ended is older than what it says on its next one,
+    /// which may be on another instance.
+    pub fn lives_here(&self, agent: AgentId) -> bool {
+        lock(&self.sessions).contains_key(&agent)
+    }
+
     /// Asks an agent to move to another cell. Returns whether it has a stream here and was not asked on it before.
     pub fn move_to(&self, agent: AgentId, cell: &Arc<CellRecord>) -> bool {
         let sessions = lock(&self.sessions);

@@ -94,7 +94,8 @@ impl TrustPass {
             self.list = Arc::new(list);
             self.reports.has_anchors.store(true, Ordering::Relaxed);
         }
-        let taken = self.reports.take();
+        let mut taken = self.reports.take();
+        taken.retain(|(agent, ..)| self.sessions.lives_here(*agent));
         if let Err(error) = self.settle(&taken).await {
             self.reports.put_back(taken);
             return Err(error);

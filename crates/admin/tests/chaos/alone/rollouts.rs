@@ -132,9 +132,10 @@ async fn start(site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// How many agents had been offered the release at the end of the first stage, and of the second one.
+/// How many agents had been offered the release at the end of the first stage, and of the second one. The time of an offer is the
+/// begin of its transaction, which may have waited for the one that advances; a stage soaks for longer than that.
 async fn reached(site: &Site) -> Result<[usize; 2]> {
-    let sql = "SELECT (SELECT count(*) FROM agent_updates u WHERE u.offered_at < e.at)
+    let sql = "SELECT (SELECT count(*) FROM agent_updates u WHERE u.offered_at < e.at - interval '500 ms')
                  FROM rollout_events e WHERE e.kind = 'rollout advanced' ORDER BY e.id";
     let lines = site.psql(sql).await?;
     let counts: Vec<usize> = lines.lines().map(str::parse).collect::<Result<_, _>>()?;
