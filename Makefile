@@ -37,7 +37,7 @@ unit-tests:
 integration-tests:
 	$(CARGO) test --locked --workspace --test '*'
 
-attack: deps  ## Slow clients and HTTP/2 floods at full length (about 10 minutes)
+attack: deps  ## Slow clients and HTTP/2 floods at full length (about 15 minutes)
 	$(CARGO) test --locked --profile strict -p svc-admin --test attack -- --include-ignored --nocapture --test-threads=1
 
 # Most tests wait most of the time and run three at once; those in `alone` need the whole machine.
