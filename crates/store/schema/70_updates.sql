@@ -117,7 +117,8 @@ CREATE FUNCTION rollout_place(agent uuid, serial bigint) RETURNS integer IMMUTAB
 $$;
 COMMENT ON FUNCTION rollout_place IS 'The place of an agent in a rollout: a hash, 0 to 999,999. The release is offered to the places below the threshold.';
 
--- An agent that had a newer release, or that runs this version without having been offered it, is not meant.
+-- An agent that had a newer release, or that runs this version without having been offered it, is not meant. One that was offered it and
+-- is back with the version, before its word of the update is stored, still is: otherwise a stage of some hosts would take another one.
 CREATE FUNCTION rollout_members(wanted bigint, among uuid[])
     RETURNS TABLE (agent_id uuid, place integer) STABLE LANGUAGE sql AS $$
     SELECT a.id, rollout_place(a.id, r.serial)
@@ -127,7 +128,8 @@ CREATE FUNCTION rollout_members(wanted bigint, among uuid[])
       JOIN agents a ON a.host_id = h.id AND a.status = 'active'
       JOIN agent_updates u ON u.agent_id = a.id
      WHERE r.serial = wanted AND (among IS NULL OR a.id = ANY (among)) AND u.platform = ANY (e.platforms)
-       AND (u.serial = r.serial OR (u.serial < r.serial AND a.version <> e.version AND NOT (u.serial = 0 AND u.step = 'unable')))
+       AND (u.serial = r.serial OR (u.serial < r.serial AND (a.version <> e.version OR u.offered_serial = r.serial)
+                                                 AND NOT (u.serial = 0 AND u.step = 'unable')))
        AND (r.undoes IS NULL OR u.serial IN (r.undoes, r.serial))
        AND NOT EXISTS (SELECT FROM rollout_skips k WHERE k.serial = r.serial AND k.host_id = h.id);
 $$;

@@ -173,6 +173,27 @@ async fn a_stage_of_hosts_reaches_so_many_and_does_not_replace_those_that_go_off
 }
 
 #[tokio::test]
+async fn a_stage_of_hosts_does_not_replace_one_that_is_back_before_its_report_is_stored() -> Result<()>
+{
+    let (store, ids) = fleet(10).await?;
+    release(&store, 1, "1.1.0").await?;
+    start(&store, 1, "", &[Stage::Hosts(5), Stage::Percent(100)]).await?;
+    store.rollout_reach(1, Stage::Hosts(5)).await?;
+    let offered = store.updates_offer(&ids, &[1]).await?;
+    let back = offered[0].0;
+    let runs = format!("UPDATE agents SET version = '1.1.0' WHERE id = '{back}'");
+    store.sql(&runs).await?;
+    store.rollout_reach(1, Stage::Hosts(5)).await?;
+    assert_eq!(store.updates_offer(&ids, &[1]).await?.len(), 5);
+    let figures = store.rollout_figures(1, MINUTE).await?;
+    assert_eq!((figures.offered, figures.approved), (5, 0));
+    say(&store, &[back], 1, UpdateStep::Approved).await?;
+    let figures = store.rollout_figures(1, MINUTE).await?;
+    assert_eq!((figures.offered, figures.approved), (5, 1));
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_step_is_taken_once_and_only_where_the_rollout_was_judged() -> Result<()> {
     let (store, _) = fleet(1).await?;
     let (reporter, other) = (claimed(&store, "a").await?, claimed(&store, "a").await?);
