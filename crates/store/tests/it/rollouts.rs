@@ -173,8 +173,8 @@ async fn a_stage_of_hosts_reaches_so_many_and_does_not_replace_those_that_go_off
 }
 
 #[tokio::test]
-async fn a_stage_of_hosts_does_not_replace_one_that_is_back_before_its_report_is_stored() -> Result<()>
-{
+async fn a_stage_of_hosts_does_not_replace_one_that_is_back_before_its_report_is_stored()
+-> Result<()> {
     let (store, ids) = fleet(10).await?;
     release(&store, 1, "1.1.0").await?;
     start(&store, 1, "", &[Stage::Hosts(5), Stage::Percent(100)]).await?;
