@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::{
     child,
-    folder::{Folder, private_folder},
+    folder::{Folder, Medium, private_folder},
     ports::free_port,
     programs,
     server::Server,
@@ -32,7 +32,7 @@ impl PgBouncer {
     /// Starts it in front of the PostgreSQL on this port of loopback.
     pub async fn start(postgres: u16) -> anyhow::Result<PgBouncer> {
         let user = programs::unprivileged_user()?;
-        let (path, folder) = Folder::given_or_new(None, "pgbouncer")?;
+        let (path, folder) = Folder::given_or_new(None, "pgbouncer", Medium::Disk)?;
         private_folder(&path, user)?;
         let port = free_port()?;
         let file = path.join("pgbouncer.ini");

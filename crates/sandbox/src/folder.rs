@@ -19,6 +19,34 @@ const PREFIX: &str = "svc-sandbox-";
 /// The name of a folder before it is locked, which no sweep looks at.
 const UNLOCKED_PREFIX: &str = ".new-svc-sandbox-";
 
+/// A file system in memory, where Linux has one.
+const MEMORY: &str = "/dev/shm";
+/// Below this much room there, a folder goes to the disk.
+const ROOM: u64 = 6 << 30;
+
+/// Where a temporary folder is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Medium {
+    Disk,
+    /// In memory, if there is room and `TMPDIR` names no other place.
+    Memory,
+}
+
+impl Medium {
+    fn parent(self) -> PathBuf {
+        let unset = std::env::var_os("TMPDIR").is_none();
+        match self {
+            Medium::Memory if unset && has_room(Path::new(MEMORY)) => MEMORY.into(),
+            _ => std::env::temp_dir(),
+        }
+    }
+}
+
+/// A container may have a small one.
+fn has_room(path: &Path) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|volume| volume.f_bavail * volume.f_frsize >= ROOM)
+}
+
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
@@ -26,8 +54,8 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    fn new() -> anyhow::Result<Folder> {
-        let parent = std::env::temp_dir();
+    fn new(medium: Medium) -> anyhow::Result<Folder> {
+        let parent = medium.parent();
         sweep(&parent);
         Folder::create(&parent).with_context(|| format!("a folder in {}", parent.display()))
     }
@@ -36,11 +64,12 @@ impl Folder {
     pub fn given_or_new(
         given: Option<PathBuf>,
         name: &str,
+        medium: Medium,
     ) -> anyhow::Result<(PathBuf, Option<Folder>)> {
         if let Some(given) = given {
             return Ok((canonical(&given)?, None));
         }
-        let folder = Folder::new()?;
+        let folder = Folder::new(medium)?;
         Ok((folder.path.join(name), Some(folder)))
     }
 

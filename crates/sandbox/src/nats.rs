@@ -17,7 +17,7 @@ use tokio::{io::AsyncReadExt, net::TcpStream, task::spawn_blocking, time::sleep}
 
 use crate::{
     child,
-    folder::{Folder, private_folder},
+    folder::{Folder, Medium, private_folder},
     ports::free_port,
     programs,
     server::Server,
@@ -119,7 +119,8 @@ impl Drop for Nats {
 impl Site {
     fn choose(options: NatsOptions) -> anyhow::Result<Site> {
         let program = programs::nats_server()?;
-        let (data_dir, temporary) = Folder::given_or_new(options.data_dir, "jetstream")?;
+        let (data_dir, temporary) =
+            Folder::given_or_new(options.data_dir, "jetstream", Medium::Disk)?;
         private_folder(&data_dir, None)?;
         Ok(Site {
             program,
