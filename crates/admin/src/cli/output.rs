@@ -82,12 +82,17 @@ pub fn table<T>(columns: &[Column<T>], rows: &[T]) -> String {
 
 fn table_within<T>(width: Option<u16>, columns: &[Column<T>], rows: &[T]) -> String {
     let mut table = Table::new();
-    if let Some(width) = width.filter(|width| *width > 0) {
+    if let Some(width) = width {
         table.set_width(width);
     }
+    // A terminal without a size, as containers and remote commands have, says 0.
+    let arrangement = match table.width() {
+        None | Some(0) => ContentArrangement::Disabled,
+        Some(_) => ContentArrangement::Dynamic,
+    };
     table
         .load_style(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_content_arrangement(arrangement)
         .set_header(columns.iter().map(|(heading, ..)| *heading));
     for row in rows {
         table.add_row(
