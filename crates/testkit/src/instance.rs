@@ -79,6 +79,8 @@ impl InstanceBuilder {
         config.http.set_port(0);
         config.timing.batch_wait = BATCH_WAIT;
         config.timing.ack_backstop = ACK_BACKSTOP;
+        // A lost connection shows at once; the tests of the grace set one.
+        config.timing.lost_grace = Duration::ZERO;
         (self.timing)(&mut config.timing);
         (self.limits)(&mut config.grpc.limits);
         (self.config)(&mut config);

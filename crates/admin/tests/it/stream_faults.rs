@@ -69,6 +69,36 @@ async fn an_agent_cut_off_while_the_database_is_away_stays_online_and_reconnects
     Ok(())
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_whose_proxy_dies_were_never_offline_and_one_that_stays_away_is() -> Result<()> {
+    let site = Site::new().await?;
+    let patient = |timing: &mut Timing| {
+        timing.lost_grace = Timing::default().lost_grace;
+        timing.lease_renewal = Duration::from_millis(200);
+    };
+    let instance = site.instance().timing(patient).start().await?;
+    let proxy = Proxy::start(vec![instance.grpc]).await?;
+    let fleet = Fleet::start(&site, &[proxy.address()], 0, 5, BRISK).await?;
+    let streams = fleet.streams();
+    proxy.cut_all();
+    eventually("all have another stream", async || {
+        let now = fleet.streams();
+        now.iter().zip(&streams).all(|(now, before)| now > before)
+    })
+    .await?;
+    ensure!(times_offline(&site).await? == 0);
+    fleet.audit(&site).await?;
+
+    drop(fleet);
+    let waits = "SELECT count(*) FROM agent_state WHERE (presence, cause) = ('online', 'drained')
+                    AND online_until BETWEEN now() + interval '1 s' AND now() + interval '30 s'";
+    site.becomes(waits, "5").await?;
+    site.psql("UPDATE agent_state SET online_until = now()")
+        .await?;
+    let lost = "SELECT count(*) FROM agent_state WHERE (presence, cause) = ('offline', 'lost')";
+    site.becomes(lost, "5").await
+}
+
 #[tokio::test]
 async fn agents_get_a_grace_period_after_all_instances_were_away() -> Result<()> {
     let site = Site::new().await?;

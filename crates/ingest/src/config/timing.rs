@@ -33,6 +33,9 @@ pub struct Timing {
     pub blind_patience: Duration,
     /// How often the certificate files are read.
     pub certificate_poll: Duration,
+    /// How long an agent whose connection broke may take to come back before it counts as offline. The end of a proxy or a network that
+    /// blinks says nothing of a host. An outage of the database that lasts longer lapses the leases too, which pauses the sweep.
+    pub lost_grace: Duration,
     /// The grace of every expired lease after an outage of all instances or of the database. PostgreSQL has the same
     /// (`outage_grace()`).
     pub outage_grace: Duration,
@@ -80,6 +83,7 @@ impl Timing {
             freshness: Duration::from_secs(10),
             blind_patience: Duration::from_secs(60),
             certificate_poll: Duration::from_secs(10),
+            lost_grace: Duration::from_secs(30),
             outage_grace: Duration::from_secs(150),
             batch_wait: Duration::from_millis(900),
             ack_backstop: Duration::from_secs(2),

@@ -46,7 +46,7 @@ impl Closer {
         self.close(SessionClose {
             agent_id,
             epoch,
-            cause: CloseCause::Lost.belated(self.grace),
+            cause: CloseCause::Lost.with_grace(self.grace),
         });
     }
 
@@ -88,7 +88,7 @@ impl Closer {
 
     fn put_back(&self, batch: Vec<SessionClose>) {
         let belated = batch.into_iter().map(|close| SessionClose {
-            cause: close.cause.belated(self.grace),
+            cause: close.cause.with_grace(self.grace),
             ..close
         });
         lock(&self.waiting).splice(..0, belated);

@@ -162,12 +162,14 @@ impl CloseCause {
         cause.as_str()
     }
 
-    /// The cause to write for an end that the service is to blame for, or could not write at once, because the database was slow
-    /// or unavailable. The agent could not open a new session either, so a lost one gets time to reconnect before it counts as
-    /// offline.
-    pub fn belated(self, grace: Duration) -> CloseCause {
+    /// The cause to write for an agent that gets this time to reconnect before it counts as offline. One that left, or was refused,
+    /// gets none.
+    pub fn with_grace(self, grace: Duration) -> CloseCause {
         match self {
-            CloseCause::Lost => CloseCause::Drained { back_in: grace },
+            CloseCause::Lost if !grace.is_zero() => CloseCause::Drained { back_in: grace },
+            CloseCause::Drained { back_in } => CloseCause::Drained {
+                back_in: back_in.max(grace),
+            },
             other => other,
         }
     }

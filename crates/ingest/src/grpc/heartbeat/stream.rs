@@ -86,6 +86,7 @@ impl HeartbeatStream {
         out: Outbox,
     ) -> Self {
         let now = Instant::now();
+        let lost_grace = context.timing.lost_grace;
         let debt = context.write_limits.debt(session.agent, now);
         let paused_until = (!debt.is_zero()).then(|| now + debt);
         Self {
@@ -104,7 +105,8 @@ impl HeartbeatStream {
             new_keys: 0,
             paused_until,
             aged: false,
-            cause: CloseCause::Lost,
+            // A client that vanishes leaves it so.
+            cause: CloseCause::Lost.with_grace(lost_grace),
             cause_name: CloseCause::Lost.as_str(),
         }
     }
