@@ -255,7 +255,8 @@ async fn an_agent_that_stops_reading_is_closed_and_offline() -> Result<()> {
     let short = |limits: &mut Limits| limits.send_deadline = Duration::from_secs(1);
     let (_instance, agent) = site.instance().limits(short).with_agent(&site).await?;
     faults::stops_reading(&site, &agent).await?;
-    Ok(())
+    site.becomes("SELECT presence, cause FROM agent_state", "offline|lost")
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

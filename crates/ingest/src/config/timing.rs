@@ -33,7 +33,7 @@ pub struct Timing {
     pub blind_patience: Duration,
     /// How often the certificate files are read.
     pub certificate_poll: Duration,
-    /// How long an agent whose connection broke may take to come back before it counts as offline. The end of a proxy or a network that
+    /// How long an agent that was heard until its connection broke may take to come back before it counts as offline. The end of a proxy or a network that
     /// blinks says nothing of a host. An outage of the database that lasts longer lapses the leases too, which pauses the sweep.
     pub lost_grace: Duration,
     /// The grace of every expired lease after an outage of all instances or of the database. PostgreSQL has the same
@@ -106,10 +106,10 @@ impl Timing {
         own.unwrap_or(self.heartbeat_interval) * 2 + self.silence_margin
     }
 
-    /// How recent a message proves that a stream is live. An instance answers for its streams once in each
-    /// poll, so what it says may be one poll old.
-    pub fn heard_within(&self) -> Duration {
-        self.heartbeat_interval + self.poll
+    /// How recent a message proves that a stream is live whose agent has an interval of its own, or that of all. An instance
+    /// answers for its streams once in each poll, so what it says may be one poll old.
+    pub fn heard_within(&self, own: Option<Duration>) -> Duration {
+        own.unwrap_or(self.heartbeat_interval) + self.poll
     }
 
     /// How long reports may wait in a consumer.

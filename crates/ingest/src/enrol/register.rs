@@ -96,7 +96,7 @@ impl Enrolment {
         Self {
             store,
             reinstall_quiet: timing.reinstall_quiet,
-            heard_within: timing.heard_within(),
+            heard_within: timing.heard_within(None),
         }
     }
 

@@ -34,7 +34,7 @@ pub(super) fn add_all(
         store.clone(),
         instance.id.clone(),
         closer.clone(),
-        timing.heard_within(),
+        timing.heard_within(None),
     );
     let (admission, lookup_part, newcomer_part) = Admission::new(store.clone());
     let (issuer, status_part) =

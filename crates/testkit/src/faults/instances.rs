@@ -118,7 +118,7 @@ pub async fn agents_hop(
         ensure!(right == agents.to_string(), "round {round}: {right} right");
     }
     drop(hopping);
-    let gone = "SELECT count(*) FROM agent_state WHERE presence = 'offline' AND cause = 'lost'";
+    let gone = "SELECT count(*) FROM agent_state WHERE instance_id IS NULL";
     site.becomes(gone, &agents.to_string()).await
 }
 

@@ -79,7 +79,7 @@ impl UnreadStream {
 }
 
 /// An agent sends Hello and grants no window for the answer. Returns how long it took until the
-/// service had closed the connection and the agent was offline.
+/// service had closed the connection and the session.
 pub async fn stops_reading(site: &Site, agent: &ActiveAgent) -> Result<Duration> {
     let stream = Tls::with(&agent.agent.identity)
         .connect(agent.address)
@@ -89,7 +89,7 @@ pub async fn stops_reading(site: &Site, agent: &ActiveAgent) -> Result<Duration>
     let stream = UnreadStream::open(&mut http2, stream, agent).await?;
     let opened = Instant::now();
     drop(timeout(PATIENCE, stream.connection).await?);
-    let state = "SELECT presence, cause FROM agent_state";
-    site.becomes(state, "offline|lost").await?;
+    site.becomes("SELECT instance_id IS NULL FROM agent_state", "t")
+        .await?;
     Ok(opened.elapsed())
 }

@@ -86,7 +86,6 @@ impl HeartbeatStream {
         out: Outbox,
     ) -> Self {
         let now = Instant::now();
-        let lost_grace = context.timing.lost_grace;
         let debt = context.write_limits.debt(session.agent, now);
         let paused_until = (!debt.is_zero()).then(|| now + debt);
         Self {
@@ -106,7 +105,7 @@ impl HeartbeatStream {
             paused_until,
             aged: false,
             // A client that vanishes leaves it so.
-            cause: CloseCause::Lost.with_grace(lost_grace),
+            cause: CloseCause::Lost,
             cause_name: CloseCause::Lost.as_str(),
         }
     }
@@ -281,6 +280,21 @@ impl HeartbeatStream {
         }
     }
 
+    /// An agent that was heard until its connection broke gets time to come back. One that had been silent is not there.
+    fn cause_at_end(&self) -> CloseCause {
+        let timing = &self.context.timing;
+        let silent = self
+            .context
+            .sessions
+            .now()
+            .saturating_sub(self.inbox.last_message_at());
+        let heard = Duration::from_millis(silent) <= timing.heard_within(self.inbox.interval());
+        match self.cause_name == CloseCause::Lost.as_str() && heard {
+            true => self.cause.with_grace(timing.lost_grace),
+            false => self.cause,
+        }
+    }
+
     fn set_cause(&mut self, cause: CloseCause) {
         self.cause = cause;
         self.cause_name = cause.as_str();
@@ -295,7 +309,7 @@ impl Drop for HeartbeatStream {
         sessions.remove(self.session);
         sessions.metrics.streams.dec();
         sessions.metrics.closed(self.cause_name);
-        let (SessionKey { agent, epoch }, cause) = (self.session, self.cause);
+        let (SessionKey { agent, epoch }, cause) = (self.session, self.cause_at_end());
         tracing::debug!(agent.id = %agent, cause = cause.as_str(), "a stream ended");
         self.context.closer.close(SessionClose {
             agent_id: agent,
