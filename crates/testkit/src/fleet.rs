@@ -4,7 +4,9 @@
 //! retry hints, backs off, and on Drain connects before it leaves. It keeps a ledger of its
 //! acknowledgements, which the audit compares with the database.
 
+mod keys;
 mod member;
+mod settings;
 mod update;
 
 use std::{
@@ -23,6 +25,7 @@ use svc_harness::{AuditReport, Balance, PATIENCE, eventually};
 use svc_proto::v1::UpdateState;
 use tokio::{task::JoinSet, time::sleep};
 
+pub use self::keys::KeyCounts;
 use self::member::{Member, Record};
 use crate::{AUTO, ActiveAgent, Site, token};
 
@@ -59,6 +62,15 @@ impl Pace {
     };
 }
 
+/// What agents do beyond reporting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Follows {
+    Nothing,
+    Updates,
+    /// Settings, and requests for new keys.
+    Changes,
+}
+
 /// Running agents. Dropping the fleet cuts their connections.
 #[derive(Debug)]
 pub struct Fleet {
@@ -77,7 +89,8 @@ impl Fleet {
         count: u32,
         pace: Pace,
     ) -> Result<Self> {
-        Self::with_update(site, addresses, first..first + count, pace, None).await
+        let machines = first..first + count;
+        Self::with(Follows::Nothing, site, addresses, machines, pace).await
     }
 
     /// The same with agents that take the releases that they are offered: each says its steps, leaves for a moment, and comes
@@ -89,16 +102,26 @@ impl Fleet {
         count: u32,
         pace: Pace,
     ) -> Result<Self> {
-        let (machines, ready) = (first..first + count, Some(update::ready()));
-        Self::with_update(site, addresses, machines, pace, ready).await
+        let machines = first..first + count;
+        Self::with(Follows::Updates, site, addresses, machines, pace).await
     }
 
-    async fn with_update(
+    /// The same with agents that take settings, and change their keys when they are asked. The machines are numbered from 0.
+    pub async fn changing(
+        site: &Site,
+        addresses: &[SocketAddr],
+        count: u32,
+        pace: Pace,
+    ) -> Result<Self> {
+        Self::with(Follows::Changes, site, addresses, 0..count, pace).await
+    }
+
+    async fn with(
+        follows: Follows,
         site: &Site,
         addresses: &[SocketAddr],
         machines: Range<u32>,
         pace: Pace,
-        update: Option<UpdateState>,
     ) -> Result<Self> {
         let secret = token(site, AUTO.uses(100_000)).await?;
         let registrations = machines.map(|number| {
@@ -112,7 +135,7 @@ impl Fleet {
         let sampling = Arc::new(AtomicBool::new(true));
         let (mut members, mut running) = (Vec::new(), JoinSet::new());
         for (turn, agent) in agents.into_iter().enumerate() {
-            let member = Arc::new(Member::new(agent, update.clone())?);
+            let member = Arc::new(Member::new(agent, follows)?);
             members.push(member.clone());
             running.spawn(member.run(addresses.to_vec(), turn, pace, sampling.clone()));
         }
@@ -219,6 +242,31 @@ impl Fleet {
     pub fn offered(&self) -> usize {
         let offered = |update: &UpdateState| update.serial > 0;
         self.count(|record| record.update.as_ref().is_some_and(offered))
+    }
+
+    /// What happened to the keys of each agent.
+    pub fn key_counts(&self) -> Vec<KeyCounts> {
+        self.each(|record| record.keys.counts)
+    }
+
+    /// The id and the fingerprint of the present key of each agent, sorted, as `SELECT id, encode(key, 'hex')` has them.
+    pub fn present_keys(&self) -> Result<Vec<String>> {
+        let line = |member: &Arc<Member>| {
+            let key = member.record().keys.fingerprint()?;
+            Ok(format!("{}|{key}", member.agent.id))
+        };
+        let mut lines: Vec<String> = self.members.iter().map(line).collect::<Result<_>>()?;
+        lines.sort();
+        Ok(lines)
+    }
+
+    /// Waits until no agent has a next key.
+    pub async fn keys_settle(&self) -> Result<()> {
+        let settled = |record: &Record| record.connected && !record.keys.has_next();
+        eventually("all keys are changed", async || {
+            self.count(settled) == self.len()
+        })
+        .await
     }
 
     /// How often each agent has been welcomed.

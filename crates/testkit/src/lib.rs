@@ -49,7 +49,7 @@ pub use agent::{
     AUTO, ActiveAgent, FakeAgent, MANUAL, ONE_USE, REINSTALL, RefusedCall, Registering, TokenRules,
     is_active, machine, token,
 };
-pub use fleet::{Fleet, Pace};
+pub use fleet::{Fleet, KeyCounts, Pace};
 pub use grpc::{OneConnection, channel, grpc_call};
 pub use heartbeat::{HeartbeatCall, framed, large_report, request, sample, wire_time};
 pub use held::Held;

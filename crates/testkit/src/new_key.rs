@@ -19,16 +19,31 @@ const P256: &[u8] = b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x
 
 /// The announcement of a key, for the stream of this agent with this nonce.
 pub fn new_key(agent: &str, nonce: &[u8], key: &Identity) -> anyhow::Result<NewKey> {
-    let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &key.key_der);
-    let pair = pair.ok().context("a P-256 key")?;
-    let spki = [P256, pair.public_key().as_ref()].concat();
-    let mut hash = [0; 32];
-    hash.copy_from_slice(digest(&SHA256, &spki).as_ref());
+    let (pair, spki) = pair(key)?;
     let agent = u128::from_str_radix(&agent.replace('-', ""), 16)?;
-    let signed = signed_bytes(agent.to_be_bytes(), nonce, &hash);
+    let signed = signed_bytes(agent.to_be_bytes(), nonce, &sha256(&spki));
     let signature = pair.sign(&SystemRandom::new(), &signed);
     let signature = signature.ok().context("a signature")?.as_ref().to_vec();
     Ok(NewKey { spki, signature })
+}
+
+/// SHA-256 of the public key, which identifies its agent.
+pub(crate) fn key_hash(key: &Identity) -> anyhow::Result<[u8; 32]> {
+    pair(key).map(|(_, spki)| sha256(&spki))
+}
+
+/// The key, and its SubjectPublicKeyInfo.
+fn pair(key: &Identity) -> anyhow::Result<(EcdsaKeyPair, Vec<u8>)> {
+    let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &key.key_der);
+    let pair = pair.ok().context("a P-256 key")?;
+    let spki = [P256, pair.public_key().as_ref()].concat();
+    Ok((pair, spki))
+}
+
+fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    hash
 }
 
 impl ActiveAgent {

@@ -8,6 +8,7 @@
 
 #![expect(clippy::print_stdout, reason = "people read the figures")]
 
+mod agent_keys;
 mod alone;
 mod key_rotation;
 mod load_balancers;

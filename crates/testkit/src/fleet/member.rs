@@ -11,12 +11,11 @@ use std::{
 
 use anyhow::Result;
 use jiff::Timestamp;
-use rustls::ClientConfig;
-use svc_harness::{Ledger, Settled, Taken, Tls};
+use svc_harness::{Ledger, Settled, Taken};
 use svc_proto::{
-    ServerMessage,
+    ClientMessage, ServerMessage,
     v1::{
-        Report, Sample, UpdateOffer, UpdateState, UpdateStep,
+        Hello, Report, Sample, SettingsState, UpdateOffer, UpdateState, UpdateStep,
         ingest_service_client::IngestServiceClient,
     },
 };
@@ -24,7 +23,11 @@ use tokio::time::{Instant as Deadline, MissedTickBehavior, interval, sleep_until
 use tonic::{Code, Status, transport::Endpoint};
 use tonic_types::StatusExt;
 
-use super::{Pace, update};
+use super::{
+    Follows, Pace,
+    keys::{Keys, place},
+    settings, update,
+};
 use crate::{ActiveAgent, HeartbeatCall, grpc::channel_with, sample, wire_time};
 
 const MOST_DOUBLINGS: u32 = 4;
@@ -33,12 +36,11 @@ const MOST_DOUBLINGS: u32 = 4;
 #[derive(Debug)]
 pub(super) struct Member {
     pub agent: ActiveAgent,
-    tls: ClientConfig,
     record: Mutex<Record>,
 }
 
 /// What happened to an agent, as the agent saw it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Record {
     /// The newest JWT.
     pub jwt: String,
@@ -47,6 +49,9 @@ pub(super) struct Record {
     pub ledger: Ledger,
     /// What it says of updates. `None`: it takes no offers.
     pub update: Option<UpdateState>,
+    /// What it says of settings. `None`: it takes none, and ignores requests for new keys.
+    pub settings: Option<SettingsState>,
+    pub keys: Keys,
     /// Streams that were welcomed.
     pub streams: u32,
     pub connected: bool,
@@ -57,6 +62,22 @@ pub(super) struct Record {
 }
 
 impl Record {
+    fn new(agent: &ActiveAgent, follows: Follows) -> Result<Self> {
+        Ok(Self {
+            jwt: agent.jwt.clone(),
+            refused_jwts: 0,
+            ledger: Ledger::default(),
+            update: (follows == Follows::Updates).then(update::ready),
+            settings: (follows == Follows::Changes).then(SettingsState::default),
+            keys: Keys::new(agent.agent.identity.clone())?,
+            streams: 0,
+            connected: false,
+            acked_at: Vec::new(),
+            latencies: Vec::new(),
+            absences: Vec::new(),
+        })
+    }
+
     fn settled(&mut self, settled: &Settled) {
         if settled.samples > 0 {
             self.acked_at.push(Instant::now());
@@ -67,14 +88,9 @@ impl Record {
 }
 
 impl Member {
-    pub fn new(agent: ActiveAgent, update: Option<UpdateState>) -> Result<Self> {
-        let tls = Tls::with(&agent.agent.identity).config()?;
-        let record = Mutex::new(Record {
-            jwt: agent.jwt.clone(),
-            update,
-            ..Record::default()
-        });
-        Ok(Self { agent, tls, record })
+    pub fn new(agent: ActiveAgent, follows: Follows) -> Result<Self> {
+        let record = Mutex::new(Record::new(&agent, follows)?);
+        Ok(Self { agent, record })
     }
 
     pub fn record(&self) -> MutexGuard<'_, Record> {
@@ -135,6 +151,9 @@ impl Runner {
                     }
                     Ok(Some(message)) => {
                         let acked = matches!(message, ServerMessage::Ack(_));
+                        if let Some(call) = &call {
+                            self.follow(call, &message).await;
+                        }
                         if let Some(slot) = self.handle(message) {
                             connect_at = Some(Deadline::now() + slot);
                         }
@@ -145,13 +164,20 @@ impl Runner {
                     Ok(None) => (call, connect_at) = (None, Some(self.lost(None))),
                     Err(status) => (call, connect_at) = (None, Some(self.lost(Some(&status)))),
                 },
-                () = connect, if connect_at.is_some() => match self.connect().await {
-                    Ok(welcomed) => {
-                        self.report(&welcomed);
-                        (call, connect_at) = (Some(welcomed), None);
+                () = connect, if connect_at.is_some() => {
+                    let place = self.lost_at.is_none().then(place).transpose();
+                    match place.map_err(|later| Deadline::now() + later) {
+                        Err(later) => connect_at = Some(later),
+                        Ok(_place) => match self.connect().await {
+                            Ok(welcomed) => {
+                                self.report(&welcomed);
+                                self.announce(&welcomed).await;
+                                (call, connect_at) = (Some(welcomed), None);
+                            }
+                            Err(status) => connect_at = Some(self.retry_at(status.as_ref())),
+                        },
                     }
-                    Err(status) => connect_at = Some(self.retry_at(status.as_ref())),
-                },
+                }
             }
         }
     }
@@ -177,7 +203,41 @@ impl Runner {
         while call.try_report(unsent) {}
     }
 
-    /// Handles a message of the service; returns the drain slot if it is Drain.
+    /// Does what settings and requests for a new key ask for.
+    async fn follow(&self, call: &HeartbeatCall, message: &ServerMessage) {
+        let (agent, nonce) = (&self.member.agent.id, &call.welcome.nonce);
+        let answer = {
+            let Record { settings, keys, .. } = &mut *self.member.record();
+            match (settings, message) {
+                (Some(state), ServerMessage::Settings(sent)) => {
+                    settings::taken(state, sent).map(ClientMessage::Report)
+                }
+                (Some(_), ServerMessage::ChangeKey(_)) => {
+                    let next = keys.asked(agent, nonce).expect("a key of this process");
+                    next.map(ClientMessage::NewKey)
+                }
+                _ => None,
+            }
+        };
+        self.answer(call, answer).await;
+    }
+
+    /// Announces the next key, if there is one, which the service may not know.
+    async fn announce(&self, call: &HeartbeatCall) {
+        let (agent, nonce) = (&self.member.agent.id, &call.welcome.nonce);
+        let next = self.member.record().keys.announcement(agent, nonce);
+        let next = next.expect("a key of this process");
+        self.answer(call, next.map(ClientMessage::NewKey)).await;
+    }
+
+    /// What a stream loses that ends now, the next one says again.
+    async fn answer(&self, call: &HeartbeatCall, answer: Option<ClientMessage>) {
+        if let Some(answer) = answer {
+            let _ = call.send(answer).await;
+        }
+    }
+
+    /// Handles a message of the service; returns when to connect again if it is Drain, or if a next key can be used.
     fn handle(&mut self, message: ServerMessage) -> Option<Duration> {
         match message {
             ServerMessage::Ack(ack) => {
@@ -193,6 +253,7 @@ impl Runner {
                 let slot = drain.reconnect_after.unwrap_or_default();
                 return Some(Duration::try_from(slot).unwrap_or_default());
             }
+            ServerMessage::KeyStored(stored) => return self.member.record().keys.stored(&stored),
             _ => {}
         }
         None
@@ -244,7 +305,10 @@ impl Runner {
     }
 
     fn lost(&mut self, status: Option<&Status>) -> Deadline {
-        self.member.record().connected = false;
+        let mut record = self.member.record();
+        record.connected = false;
+        record.keys.lost();
+        drop(record);
         self.lost_at.get_or_insert_with(Instant::now);
         self.turn += 1;
         self.retry_at(status)
@@ -261,12 +325,12 @@ impl Runner {
 
     /// `Err(None)` if there was no answer in time.
     async fn connect(&mut self) -> Result<HeartbeatCall, Option<Status>> {
-        let address = self.addresses[self.turn % self.addresses.len()];
-        let opened = timeout(self.pace.patience, self.open(address)).await;
-        let opened = match opened {
-            Ok(Ok(opened)) => opened.map_err(Some),
-            _ => Err(None),
-        };
+        let mut opened = self.open_in_time().await;
+        if let Err(status) = &opened
+            && self.member.record().keys.falls_back(status.as_ref())
+        {
+            opened = self.open_in_time().await;
+        }
         let call = opened.inspect_err(|status| self.not_opened(status.as_ref()))?;
         self.failures = 0;
         let absence = self.lost_at.take().map(|at| at.elapsed());
@@ -274,6 +338,7 @@ impl Runner {
         record.absences.extend(absence);
         record.streams += 1;
         record.connected = true;
+        record.keys.welcomed();
         let settled = record.ledger.welcomed(call.welcome.acked_seq, now_us());
         record.settled(&settled);
         drop(record);
@@ -287,17 +352,30 @@ impl Runner {
         }
     }
 
+    async fn open_in_time(&self) -> Result<HeartbeatCall, Option<Status>> {
+        let address = self.addresses[self.turn % self.addresses.len()];
+        match timeout(self.pace.patience, self.open(address)).await {
+            Ok(Ok(opened)) => opened.map_err(Some),
+            _ => Err(None),
+        }
+    }
+
     async fn open(&self, address: SocketAddr) -> Result<Result<HeartbeatCall, Status>> {
         let endpoint = Endpoint::from_static("https://localhost")
             .http2_keep_alive_interval(self.pace.keepalive)
             .keep_alive_timeout(self.pace.keepalive)
             .keep_alive_while_idle(true);
-        let channel = channel_with(endpoint, self.member.tls.clone(), address).await?;
-        let (jwt, update) = {
+        let tls = self.member.record().keys.tls();
+        let channel = channel_with(endpoint, tls, address).await?;
+        let (jwt, update, settings) = {
             let record = self.member.record();
-            (record.jwt.clone(), record.update.clone())
+            let (update, settings) = (record.update.clone(), record.settings.clone());
+            (record.jwt.clone(), update, settings)
         };
-        let hello = update::hello(self.member.agent.agent.hello(), update);
+        let hello = Hello {
+            settings,
+            ..update::hello(self.member.agent.agent.hello(), update)
+        };
         HeartbeatCall::open(IngestServiceClient::new(channel), &jwt, hello).await
     }
 }
