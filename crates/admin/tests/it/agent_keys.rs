@@ -1,18 +1,95 @@
 //! Keys of agents that change, through the port: announced on a stream, used, retired, and used by a copy.
 
+mod conflicts;
+mod decisions;
+mod races;
+
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use svc_front::peer::ClientKey;
 use svc_ingest::config::Timing;
 use svc_proto::v1::{AgentStatus, NewKey};
 use svc_sandbox::Identity;
-use svc_testkit::{AUTO, ActiveAgent, Site, assert_contains, new_key, times_offline, token};
+use svc_testkit::{
+    AUTO, ActiveAgent, HeartbeatCall, Instance, Site, assert_contains, is_active, new_key,
+    times_offline, token,
+};
 use tonic::Code;
 
 use crate::commands::{json, output_of};
 
 fn quick(timing: &mut Timing) {
     timing.offers = Duration::from_millis(200);
+}
+
+/// An agent that has a stream and has announced another key.
+struct Announced {
+    site: Site,
+    instances: [Instance; 2],
+    old: ActiveAgent,
+    /// The same agent with the other key.
+    next: ActiveAgent,
+    /// Over the old key.
+    call: HeartbeatCall,
+}
+
+impl Announced {
+    async fn new() -> Result<Self> {
+        let site = Site::new().await?;
+        let instances = site.instance().timing(quick).start_pair().await?;
+        let old = ActiveAgent::new(&site, instances[0].grpc, 1).await?;
+        let mut call = old.heartbeat().await?;
+        let next = old.announces(&mut call).await?;
+        Ok(Self {
+            site,
+            instances,
+            old,
+            next,
+            call,
+        })
+    }
+
+    /// What SQL says about the agent.
+    async fn expect(&self, columns: &str, wanted: &str) -> Result<()> {
+        let sql = format!(
+            "SELECT {columns} FROM agents a WHERE id = '{}'",
+            self.old.id
+        );
+        self.site.expect(&sql, wanted).await
+    }
+
+    /// On each instance, a key of the agent opens no stream for this reason, and gets this status with and without a token.
+    async fn is_refused(&self, key: &ActiveAgent, reason: &str, status: AgentStatus) -> Result<()> {
+        let secret = token(&self.site, AUTO).await?;
+        for address in self.instances.each_ref().map(|instance| instance.grpc) {
+            let there = ActiveAgent {
+                address,
+                ..key.clone()
+            };
+            let refused = there.refused_heartbeat().await?;
+            refused.assert(Code::PermissionDenied, reason);
+            for secret in ["", secret.as_str()] {
+                let answer = key.agent.register(address, secret).await?;
+                ensure!(
+                    answer.status() == status && !is_active(&answer),
+                    "{answer:?}"
+                );
+                ensure!(answer.agent_id == self.old.id, "{answer:?}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The present key of an agent, in hexadecimal, and how many of its other keys are next and retired ones.
+const KEYS: &str = "encode(a.key, 'hex'), (SELECT count(*) FROM agent_keys k WHERE k.agent_id = a.id AND k.retired_at IS NULL),
+                    (SELECT count(*) FROM agent_keys k WHERE k.agent_id = a.id AND k.retired_at IS NOT NULL)";
+
+/// The fingerprint of the key of an agent.
+fn fingerprint(agent: &ActiveAgent) -> Result<String> {
+    let key = ClientKey::of(&agent.agent.identity.cert_der.clone().into())?;
+    Ok(key.0.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 const EVIDENCE: &str = "SELECT count(*) FROM agent_events WHERE kind = 'retired key'";
