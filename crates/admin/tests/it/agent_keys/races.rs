@@ -26,24 +26,45 @@ struct Racer<'a> {
     call: HeartbeatCall,
 }
 
-/// Races them, with a delay of the other one that approaches the time that a first use takes, so that the two meet. Fails
-/// unless each of them came first in some round.
-async fn rounds(what: &str, race: impl AsyncFn(u32, Duration) -> Result<First>) -> Result<()> {
-    let (mut delay, mut used) = (Duration::from_millis(50), 0);
+/// How much later than the first use the other one begins, in milliseconds; negative: earlier.
+#[derive(Clone, Copy, Debug)]
+struct Delay(i32);
+
+impl Delay {
+    async fn of_first_use(self) {
+        sleep(Duration::from_millis(self.0.min(0).unsigned_abs().into())).await;
+    }
+
+    async fn of_other(self) {
+        sleep(Duration::from_millis(self.0.max(0).unsigned_abs().into())).await;
+    }
+}
+
+/// Races them, with a delay that approaches the one at which they meet. Fails unless each of them came first in some round.
+async fn rounds(what: &str, race: impl AsyncFn(u32, Delay) -> Result<First>) -> Result<()> {
+    let (mut delay, mut step, mut used, mut last) = (0, 16, 0, None);
     for number in 0..ROUNDS {
-        let first = race(number, delay);
-        match first.await.with_context(|| format!("round {number}"))? {
-            First::Use => (delay, used) = (delay.mul_f64(0.7), used + 1),
-            First::Other => delay = delay.mul_f64(1.5),
+        let first = race(number, Delay(delay)).await;
+        let first = first.with_context(|| format!("round {number}, {delay} ms"))?;
+        step = match last.replace(first) {
+            Some(last) if last != first => (step / 2).max(2),
+            _ => step * 2,
+        };
+        match first {
+            First::Use => (delay, used) = (delay - step, used + 1),
+            First::Other => delay += step,
         }
     }
-    println!("{what}: the first use came first in {used} of {ROUNDS}, at last after {delay:?}");
-    ensure!((1..ROUNDS).contains(&used), "they did not meet");
+    ensure!(
+        (1..ROUNDS).contains(&used),
+        "{what}: {used} of {ROUNDS} first uses came first"
+    );
     Ok(())
 }
 
 /// A refusal that asks to come back, as for a row that is locked, decides nothing.
-async fn first_use(next: &ActiveAgent) -> Result<Result<HeartbeatCall, RefusedCall>> {
+async fn first_use(next: &ActiveAgent, delay: Delay) -> Result<Result<HeartbeatCall, RefusedCall>> {
+    delay.of_first_use().await;
     for _ in 0..10 {
         let hello = next.agent.hello();
         let opened = next.agent.try_heartbeat(next.address, &next.jwt, hello);
@@ -77,8 +98,8 @@ impl<'a> Racer<'a> {
         Ok(racer)
     }
 
-    async fn other(&self, delay: Duration, sql: &str) -> Result<()> {
-        sleep(delay).await;
+    async fn other(&self, delay: Delay, sql: &str) -> Result<()> {
+        delay.of_other().await;
         self.site.psql(sql).await.map(drop)
     }
 
@@ -109,8 +130,8 @@ impl<'a> Racer<'a> {
     }
 
     /// The first use while the agent is revoked in some way. The stream, if there is one, ends.
-    async fn raced(mut self, delay: Duration, revoke: &str) -> Result<First> {
-        let (used, revoked) = tokio::join!(first_use(&self.next), self.other(delay, revoke));
+    async fn raced(mut self, delay: Delay, revoke: &str) -> Result<First> {
+        let (used, revoked) = tokio::join!(first_use(&self.next, delay), self.other(delay, revoke));
         revoked?;
         let welcomed = match used? {
             Ok(mut call) => {
@@ -142,7 +163,7 @@ async fn a_first_use_and_a_revocation_at_once_end_in_one_order() -> Result<()> {
     let pair = site.instance().timing(quick).start_pair().await?;
     let addresses = pair.each_ref().map(|instance| instance.grpc);
     let secret = token(&site, AUTO).await?;
-    let race = async |number, delay| {
+    let race = async |number, delay: Delay| {
         let racer = Racer::new(&site, addresses, number, &secret).await?;
         let revoke = format!("SELECT revoke_agent('{}', 'ann')", racer.old.id);
         racer.raced(delay, &revoke).await
@@ -156,7 +177,7 @@ async fn a_first_use_and_a_replacement_at_once_end_in_one_order() -> Result<()> 
     let pair = site.instance().timing(quick).start_pair().await?;
     let addresses = pair.each_ref().map(|instance| instance.grpc);
     let secret = token(&site, AUTO).await?;
-    let race = async |number, delay| {
+    let race = async |number, delay: Delay| {
         let racer = Racer::new(&site, addresses, number, &secret).await?;
         let newcomer = FakeAgent::on(machine(number))?;
         let answer = newcomer.register(addresses[0], &secret).await?;
@@ -180,14 +201,14 @@ async fn a_first_use_and_another_announcement_at_once_leave_a_key_that_works() -
     let pair = site.instance().timing(quick).start_pair().await?;
     let addresses = pair.each_ref().map(|instance| instance.grpc);
     let secret = token(&site, AUTO).await?;
-    let race = async |number, delay| {
+    let race = async |number, delay: Delay| {
         let racer = Racer::new(&site, addresses, number, &secret).await?;
         let (old, mut call) = (racer.old, racer.call);
         let announce = async {
-            sleep(delay).await;
+            delay.of_other().await;
             old.announces(&mut call).await
         };
-        let (third, used) = tokio::join!(announce, first_use(&racer.next));
+        let (third, used) = tokio::join!(announce, first_use(&racer.next, delay));
         match (third, used?) {
             (Err(_), Ok(mut call)) => {
                 call.report_acked(1..=1).await?;

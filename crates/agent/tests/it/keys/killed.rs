@@ -154,6 +154,7 @@ async fn instances_killed(
 }
 
 /// Kills each of so many agents so many times, and instances meanwhile.
+#[expect(clippy::print_stdout, reason = "people read the figures")]
 pub async fn killed(agents: u32, times: u32) -> Result<()> {
     let site = Arc::new(Site::new().await?);
     let secret = token(&site, AUTO).await?;
