@@ -207,7 +207,9 @@ BEGIN
         agent_id := o.agent_id; epoch := 0; acked_seq := 0; host_id := NULL; change_key := false;
         SELECT * INTO state FROM agent_state s WHERE s.agent_id = o.agent_id FOR UPDATE SKIP LOCKED;
         SELECT * INTO agent FROM agents a WHERE a.id = o.agent_id;
-        key_state := CASE WHEN agent.key = decode(o.key, 'hex') THEN 'present' ELSE agent_key_state(agent.id, decode(o.key, 'hex')) END;
+        -- One statement, hence one snapshot: a promotion that commits between two would make its key look like that of a stranger.
+        SELECT CASE WHEN a.key = decode(o.key, 'hex') THEN 'present' ELSE agent_key_state(a.id, decode(o.key, 'hex')) END
+          INTO key_state FROM agents a WHERE a.id = o.agent_id;
         verdict := CASE
             WHEN agent.id IS NULL THEN 'deleted'
             WHEN key_state IS NULL THEN 'key_mismatch'
