@@ -23,7 +23,7 @@ fn days_from_now(days: i64) -> Timestamp {
     Timestamp::now() + SignedDuration::from_hours(24 * days)
 }
 
-/// A key file: the certificate is valid from one day to another one, counted from today.
+/// A key file: the certificate is valid from one day to another one, counted from today, and not today.
 fn key_file(made: Timestamp, valid: [i64; 2]) -> Result<String> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut params = CertificateParams::default();
@@ -37,6 +37,9 @@ fn key_file(made: Timestamp, valid: [i64; 2]) -> Result<String> {
     };
     (params.not_before, params.not_after) = (day(valid[0])?, day(valid[1])?);
     let certificate = params.self_signed(&key)?;
+    let parsed = x509_parser::parse_x509_certificate(certificate.der()).ok();
+    let (_, parsed) = parsed.context("a certificate")?;
+    ensure!(!parsed.validity().is_valid(), "it is valid today");
     Ok(format!(
         "made: {made}\n{}{}",
         key.serialize_pem(),

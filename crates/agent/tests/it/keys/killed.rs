@@ -10,6 +10,7 @@ use svc_agent::{
     agent::{Agent, Surroundings},
     caller::Facts,
     config::{Config, Flags},
+    telemetry,
 };
 use svc_testkit::{
     AUTO, PATIENCE, Process, Program, ServiceBuilder, ServiceProcess, Site, machine, token,
@@ -112,6 +113,7 @@ async fn agent_process() -> Result<()> {
         ..Surroundings::default()
     };
     let config = Config::read(&Flags::default(), &|name| env::var_os(name))?;
+    telemetry::init(config.log, None);
     let stop = CancellationToken::new();
     let mut asked = signal(SignalKind::terminate())?;
     let running = Agent::open(config, surroundings)?.run(stop.clone());
@@ -185,7 +187,8 @@ pub async fn killed(agents: u32, times: u32) -> Result<()> {
     };
     let fall = instances_killed(&site, &mut instances, &done);
     let (survivors, kills) = here.run_until(async { tokio::join!(survive, fall) }).await;
-    let (survivors, kills) = (survivors?, kills?);
+    // Without instances, no agent survives.
+    let (kills, survivors) = (kills?, survivors?);
     let mut changes = 0;
     for survivor in &survivors {
         changes += survivor.changes_once_more(times).await?;
